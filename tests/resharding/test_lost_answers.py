@@ -63,8 +63,7 @@ def test_cancel_that_can_not_bring_a_moving_task_in(engine: Engine, migration: M
 def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> None:
     cache = migration.cache()
     stream = Stream(cache, PACKER, iter([Task("x", id=id if own else None, at=LATER)]), 30.0)
-    calls = stream
-    pair = next(calls)
+    pair = next(stream)
 
     def one() -> Operation[Any]:
         return (yield Many([pair]))
@@ -73,7 +72,7 @@ def test_push_iter(engine: Engine, migration: Migration, id: str, own: bool) -> 
     migration.lose(sending, lambda: engine.resize(MORE))
     ((answered, answer),) = sending.result
     assert isinstance(answer, Stale)
-    assert next(calls, None) is None
+    assert next(stream, None) is None
     stream.note(answered, answer)
     (window,) = stream.finished()
     rest = Stepped("the rest", stream.completed(window))

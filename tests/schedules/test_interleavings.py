@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 
 from shardq import Engine
-from shardq.core.calls.request import Command
+from shardq.core.calls.request import Call, Command
 from shardq.core.drivers.settings import Settings
 from shardq.core.drivers.sync import Driver
 from shardq.core.model.record import RAW, encode_record
-from shardq.core.operation import Operation, run
+from shardq.core.operation import Many, Operation, run
 from shardq.core.topology_cache import TopologyCache
-from shardq.errors import ShardqError
+from shardq.errors import ShardqError, Unanswered
 from shardq.features.schedules import declaring, known
 from shardq.features.schedules.entry import STAYS_MS, Declaration, Entry
 from shardq.features.schedules.known import KnownSchedules
@@ -171,3 +171,27 @@ def test_another_declaration_while_occurrences_of_the_first_are_held_back(world:
     run(world.driver, declaring.declare(world.cache, NAME, declaration(2, 3000)))
     settled_ms = world.settle()
     assert [id for id, due in world.dues().items() if due > settled_ms + 60_000] == []
+
+
+@pytest.mark.parametrize("url", ["single"], indirect=True)
+def test_a_push_whose_answer_was_lost_fails_by_the_error_of_its_server(world: World) -> None:
+    """So the log says an outage once, of the server, and not once of each schedule."""
+    run(world.driver, declaring.declare(world.cache, NAME, declaration(0)))
+    lost = Unanswered("push_unique was sent, and its answer was lost")
+
+    def losing() -> Operation[Any]:
+        steps, answered = world.pushing(), None
+        while True:
+            try:
+                step = steps.send(answered)
+            except StopIteration as stop:
+                return stop.value
+            if not isinstance(step, Many):
+                answered = yield step
+                continue
+            answered = []
+            for key, call in step.pairs:
+                of_push = isinstance(call, Call) and call.script.name == "push_unique"
+                answered.append((key, lost if of_push else (yield call)))
+
+    assert run(world.driver, losing()).errors == {NAME: lost}

@@ -15,7 +15,7 @@ from tests.support.disturbing import again_and_again
 from tests.support.engines import Engines
 from tests.support.waiting import wait_until
 
-KEYS, EACH = 20, 600
+KEYS, EACH = 20, 500
 
 
 def test_tasks_of_a_key_come_in_the_order_of_the_lines(engines: Engines, own_server: Server, name: str) -> None:
@@ -35,9 +35,9 @@ def test_tasks_of_a_key_come_in_the_order_of_the_lines(engines: Engines, own_ser
     worker = threading.Thread(target=work)
     worker.start()
     try:
-        with again_and_again(lambda: own_server.ask("SCRIPT", "FLUSH")):
+        with again_and_again(lambda: own_server.ask("SCRIPT", "FLUSH"), pause_s=0.0002):
             assert engine.restore(lines).pushed == len(lines)
-        wait_until(lambda: sum(map(len, came.values())) >= len(lines), "all have come")
+        wait_until(lambda: sum(map(len, came.values())) >= len(lines), "all have come", timeout=90)
     finally:
         over.set()
         worker.join()

@@ -30,7 +30,7 @@ from shardq.core.producer import commands_by_id, pushing
 from shardq.core.producer.packing import Entries, Packer
 from shardq.core.topology_cache import TopologyCache
 from shardq.core.topology_upkeep import refresh
-from shardq.errors import PushError, ShardqError, Unanswered
+from shardq.errors import ShardqError, Unanswered
 from shardq.features.schedules import requests
 from shardq.features.schedules.entry import Entry, State, Unreadable, decode_entry
 from shardq.features.schedules.occurrences import BEGUN_MS, DAY_MS, dedup_ms
@@ -141,12 +141,14 @@ def _push(cache: TopologyCache, entries: Sequence[Entry]) -> Operation[dict[str,
             record = declaration.record if good_ms is None else with_expiry(declaration.record, due + good_ms)
             names[id] = entry.name
             words += (id, max(due, 1), dated(cache, id, record), "keep", seen_ms)
-    try:
-        yield from pushing.push(cache, _packer(), Entries(ids=list(names), unique=words))
-    except PushError as exc:
-        errors: dict[str, ShardqError] = {names[id]: exc for id in exc.unknown}
-        return errors | {names[id]: error for id, error in exc.failed.items()}
-    return {}
+    return {names[id]: error for id, error in (yield from _stored(cache, list(names), words)).items()}
+
+
+def _stored(cache: TopologyCache, ids: list[str], words: list[Word]) -> Operation[dict[str, ShardqError]]:
+    """Pushes packed tasks. Returns, by id, its own error of each that is not stored, or not known to be."""
+    results = pushing.PushResults(ids)
+    yield from pushing.complete(cache, _packer(), results, Entries(ids=ids, unique=words))
+    return results.errors()
 
 
 def dated(cache: TopologyCache, id: str, record: bytes) -> bytes:
@@ -184,11 +186,7 @@ def cancel_held(cache: TopologyCache, entries: Iterable[Entry]) -> Operation[Wri
 def _hold(cache: TopologyCache, ids: list[str]) -> Operation[tuple[set[str], dict[str, ShardqError]]]:
     """Returns the ids that are held back, and errors; the others ran, or are about to."""
     words: list[Word] = [word for id in ids for word in (id, MAX_AT_MS, _NOTHING, "keep", DAY_MS)]
-    failed: dict[str, ShardqError] = {}
-    try:
-        yield from pushing.push(cache, _packer(), Entries(ids=ids, unique=words))
-    except PushError as exc:
-        failed = dict.fromkeys(exc.unknown, exc) | dict(exc.failed)
+    failed = yield from _stored(cache, ids, words)
     held, left = set[str](), [id for id in ids if id not in failed]
     for _ in range(_TRIES):
         makes = {id: partial(calls.reschedule, id=id, due=MAX_AT_MS) for id in left}
