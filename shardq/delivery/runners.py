@@ -502,5 +502,8 @@ def _stepped(work: Coroutine[Any, Any, None], context: contextvars.Context) -> G
         waited = True
         try:
             step = partial(work.send, (yield awaited))
+        except GeneratorExit:  # a loop that is left as it is; the collector may have closed the handler before
+            context.run(work.close)
+            raise
         except BaseException as exc:  # noqa: BLE001  a cancellation, for one: it is the handler's
             step = partial(work.throw, exc)

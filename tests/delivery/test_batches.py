@@ -123,7 +123,7 @@ def test_single_verdicts(engines: Engines, running: Engine, flavour: Flavour) ->
     worker = running.worker(backoff=Backoff(base=FAR_S, cap=FAR_S))
     worker.on("events", batch=10)(handler(flavour, handle))
     with engines.working(worker):
-        wait_until(lambda: counted(running).leased == counted(running).ready == 0, "all are settled")
+        wait_until(lambda: counted(running).ready == counted(running).leased == 0, "all are settled")
     assert said == {"ack": (True, False), "retry": (True, False), "bury": True, "snooze": True}
     states = {word: state_of(running, id) for word, id in ids.items()}
     assert states == {

@@ -141,7 +141,7 @@ def test_a_worker_that_runs_already_is_counted_from_the_first_collector_on(engin
     engine.start()
     with working(handling(engine)):
         engine.push("done", topic="mail")
-        wait_until(lambda: engine.stats().leased + engine.stats().ready + engine.stats().scheduled == 0, "it is done")
+        wait_until(lambda: engine.stats().scheduled + engine.stats().ready + engine.stats().leased == 0, "it is done")
         registry = registry_of(engine)
         engine.push("done", topic="mail")
         wait_until(lambda: total(scraped(registry), "shardq_handled_total"), "the second is counted")

@@ -217,7 +217,7 @@ def test_tasks_of_an_engine_in_several_processes(url: str, name: str, tmp_path: 
             for word in ("meet", "meet", "last"):
                 note.push(word)
             wait_until(lambda: len(list(tmp_path.iterdir())) == 3, "all are called")
-            wait_until(lambda: counted(engine).leased + counted(engine).ready == 0, "all are acknowledged")
+            wait_until(lambda: counted(engine).ready + counted(engine).leased == 0, "all are acknowledged")
     assert {path.name.split()[1] for path in tmp_path.iterdir()}.isdisjoint({str(os.getpid())})
 
 
