@@ -176,7 +176,7 @@ def test_a_bad_task_in_the_middle_of_push_iter(engine: Engine) -> None:
     before = sum(itertools.islice(chunk_sizes(SHARDS), 2))
     bad = before + 17
     told: list[str] = []
-    parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(2 * bad))
+    parts = engine.push_iter(Task(n, delay=-1 if n == bad else FAR_S) for n in range(20 * bad))
     with pytest.raises(InvalidDelay, match="a delay can't be -1"):
         told.extend(itertools.chain.from_iterable(parts))
     # All before the window of the bad one is stored and told, of that window nothing is sent.

@@ -104,7 +104,9 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
             return False
         if self._drains:
             self._turns, self._drains = Turns(), False
-        if self.errors or self.halted() or (tasks := self._taken(self._most())) is None:
+        if self.exhausted or self.ended_by is not None or self.errors or self.halted():
+            return False
+        if (tasks := self._taken(self._most())) is None:
             return False
         self._keyed = bool(tasks.keyed)
         chunk = Chunk(PushResults(tasks.ids), tasks, math.ceil(time.time() * 1000), time.monotonic() + self.timeout)
