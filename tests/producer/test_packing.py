@@ -245,3 +245,16 @@ def test_windows_of_large_payloads_are_smaller() -> None:
     assert first == FIRST_OF_SHARD * 16
     assert sum(later) == 4000 - first
     assert max(later) * size <= CHUNK_BYTES
+
+
+def test_chunks_of_two_topologies_are_not_under_way_together() -> None:
+    """An id may have another shard in the second: what is refused in the first would be stored behind it."""
+    ours = cache(1)
+    source = (Task(n, id=f"id-{n % FIRST_OF_SHARD}") for n in range(2 * FIRST_OF_SHARD))
+    stream = Stream(ours, Packer(JSON, max_payload=10), source, 30.0)
+    (sent, _) = next(stream)
+    ours.learn(Topology(shards=8, epoch=ours.topology.epoch + 1))
+    assert next(stream, None) is None
+    stream.note(sent, ["pushed"] * FIRST_OF_SHARD)
+    assert len(list(stream.finished())) == 1
+    assert sum(len(batch.ids) for (_, batch), _ in stream) == FIRST_OF_SHARD

@@ -323,11 +323,12 @@ def batches(
     make: Callable[[ShardKeys, Epoch, list[Word]], Call[list[str]]] = (
         by_id.push if width == FRESH else by_id.push_unique
     )
+    topology = cache.topology  # one for all: the tasks of a lane go to one shard
     if look:
         make = partial(by_id.push_unique, earlier="1")
     if len(words) == width:
         keys = cache.home(words[0])  # type: ignore[arg-type]  # the id
-        yield Batch(keys, make(keys, epoch, cache.topology.marked(words, width)), words, width)
+        yield Batch(keys, make(keys, epoch, topology.marked(words, width)), words, width)
         return
     start = 0
     for size in sizes:
@@ -336,7 +337,7 @@ def batches(
         columns = [words[at : start + size * width : width] for at in range(start, start + width)]
         start += size * width
         groups: dict[int, list[int]] = defaultdict(list)
-        for place, shard in enumerate(cache.topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
+        for place, shard in enumerate(topology.shards_of(columns[0])):  # type: ignore[arg-type]  # ids
             groups[shard].append(place)
         for shard, places in groups.items():
             if width == FRESH:
@@ -345,7 +346,7 @@ def batches(
                 places.sort(key=columns[1].__getitem__)
             keys = cache.keys(shard)
             for part in _bounded(_rows(columns, places), width, most):
-                yield Batch(keys, make(keys, epoch, cache.topology.marked(part, width)), part, width)
+                yield Batch(keys, make(keys, epoch, topology.marked(part, width)), part, width)
 
 
 def _rows(columns: list[list[Word]], places: list[int]) -> list[Word]:

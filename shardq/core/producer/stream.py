@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from shardq.core.calls.request import Command, Word
+from shardq.core.layout.topology import Stamp
 from shardq.core.model.task import Receipt, Task
 from shardq.core.operation import Operation
 from shardq.core.producer.packing import FRESH, UNIQUE, Batch, Entries, Packer, batches, chunk_sizes
@@ -82,6 +83,8 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
     """True if the last chunk had tasks with keys."""
     _drains: bool = False
     """True while nothing more is sent, until all chunks are complete."""
+    _stamp: Stamp | None = None
+    """That of the topology of the chunks under way: under another one a lane may have another shard."""
     _sizes: Iterator[int] | None = None
     _record_bytes: float = 1.0
     """The bytes of a record, as the last chunk lets expect."""
@@ -100,7 +103,8 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
         """Takes a chunk. Returns False if there is no more, or none now."""
         if self._chunks:
             self._chunks[-1].results.make_some()
-        if self._drains and self._chunks:
+        topology = self.cache.topology
+        if self._chunks and (self._drains or topology.stamp != self._stamp):
             return False
         if self._drains:
             self._turns, self._drains = Turns(), False
@@ -111,7 +115,7 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
         self._keyed = bool(tasks.keyed)
         chunk = Chunk(PushResults(tasks.ids), tasks, math.ceil(time.time() * 1000), time.monotonic() + self.timeout)
         self._chunks.append(chunk)
-        topology = self.cache.topology
+        self._stamp = topology.stamp
         for width, words, later in (
             (FRESH, tasks.fresh, chunk.later.fresh),
             (UNIQUE, tasks.unique, chunk.later.unique),
@@ -122,7 +126,7 @@ class Stream(Iterator[tuple[InFlight, Command[list[str]]]]):
                 later += words
                 continue
             in_order = bool(tasks.keyed) or width == UNIQUE
-            for batch in batches(self.cache, topology.stamp, words, width, sizes=[len(words) // width]):
+            for batch in batches(self.cache, self._stamp, words, width, sizes=[len(words) // width]):
                 chunk.open += 1
                 self._chunk_of[batch] = chunk
                 self._turns.add(batch, in_order=in_order)

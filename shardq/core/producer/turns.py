@@ -1,8 +1,8 @@
 """Keeps the order of tasks of one key, and of one id, while batches of a push go to the servers together. No I/O.
 
 Of two calls under way, either may be executed first: a server asks for the script once more, a connection is lost, the
-topology has changed. So a batch waits while one before it is under way that has a key or an id of its own; those behind
-it in its shard wait, too. Other shards go on.
+topology has changed. So a batch waits while one before it is under way that shares a key or an id with it; those behind
+it in its shard wait, too. Other shards go on. The batches that are not answered are all of one topology.
 """
 
 from __future__ import annotations
