@@ -59,8 +59,6 @@ class Many(Generic[K, T]):
         requests = self.requests
         if not isinstance(requests, dict | list) or len(requests) != 1:
             return None
-        if self.told is not None:
-            return None
         if self.spare is not None and self.spare.worth is None:
             return None
         (alone,) = requests.items() if isinstance(requests, dict) else requests
@@ -219,7 +217,7 @@ class Begun(Generic[T]):
 def begin(driver: Driver, operation: Operation[T]) -> Begun[T] | None:
     """Sends the first requests of an operation that begins with ``Many``. None: nothing was sent, and it is over."""
     step = next(operation, None)
-    if isinstance(step, Many) and step.told is None:
+    if isinstance(step, Many):
         pairs = list(step.pairs)
         if pairs and (first := driver.begin(pairs[0][1])) is not None:
             sent = [(key, call, driver.begin(call)) for key, call in pairs[1:]]
@@ -284,7 +282,7 @@ def bounded(steps: Operation[T], within_s: float) -> Operation[T]:
         if isinstance(step, Command):
             return (yield bound(step))
         if isinstance(step, Many):
-            return (yield Many(((key, bound(request)) for key, request in step.pairs), step.spare, step.told))
+            return (yield Many([(key, bound(request)) for key, request in step.pairs], step.spare))
         return (yield step)
 
     return (yield from _through(steps, carry_on))

@@ -182,11 +182,12 @@ def complete(
     """Stores the tasks of a push that are still to be sent; the results are told what became of them. Those of one key,
     and those of one id, are stored in their order: see ``turns``.
     """
+    have_keys = entries.have_keys
     for width, words in ((FRESH, entries.fresh), (UNIQUE, entries.unique)):
         recovery = Recovery(cache)
         while words:
             # Again after a refusal: the engine may be lost, and begun anew without keys.
-            if not cache.topology.is_keyed and entries.have_keys:
+            if have_keys and not cache.topology.is_keyed:
                 yield from take_up_keys(cache)
             # The epoch first. A shard then refuses what another thread's newer topology has decided meanwhile, and it
             # is decided anew.
@@ -198,8 +199,7 @@ def complete(
             parts = batches(cache, epoch, words, width, most=most, sizes=sizes, look=way == "look")
             if in_doubt:
                 parts = _in_doubt(parts)
-            in_order = entries.have_keys or (width == UNIQUE and len(set(words[::UNIQUE])) * UNIQUE < len(words))
-            sending = _Pushing(results, parts, in_order=in_order)
+            sending = _Pushing(results, parts, in_order=have_keys or _come_again(words, width))
             words = []
             for batch, result in (yield from recovery.send(sending, sending.told)):
                 if not isinstance(result, REFUSALS):
@@ -215,6 +215,11 @@ def complete(
                 words += batch.words
     if way == "push":
         packer.pushed += len(results.ids) - results.failures
+
+
+def _come_again(words: Sequence[Word], width: int) -> bool:
+    """True if an id of the caller's own is there more than once."""
+    return width == UNIQUE and len(set(words[::UNIQUE])) * UNIQUE < len(words)
 
 
 class _Pushing(Sending[Batch]):
